@@ -9,6 +9,9 @@ Every message names the argument, the rule, what came in, and the next step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class NormscaleError(Exception):
     """Base class of every error raised by normscale."""
@@ -66,6 +69,17 @@ class StoreHeld(StoreUnavailable):
 
 class MissingExtra(NormscaleError, ImportError):
     """A feature needs an optional dependency that is not installed."""
+
+
+@contextmanager
+def needs(why: str, extra: str, otherwise: str = "") -> Iterator[None]:
+    """What is imported in here, or else which extra to install; ``why`` begins the sentence."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingExtra):
+            raise
+        raise MissingExtra(f"{why} ({error}). Run: pip install 'normscale[{extra}]'{otherwise}") from error
 
 
 class TrainingDiverged(NormscaleError, ArithmeticError):

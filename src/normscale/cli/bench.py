@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 from normscale.cli import option, say
-from normscale.errors import MissingExtra
+from normscale.errors import needs
 
 EXAMPLES = (
     "normscale bench",
@@ -53,10 +53,8 @@ def bench(
         width=width or plan.width,
         epochs=epochs or plan.epochs,
     )
-    try:
+    with needs("a benchmark trains networks", "torch"):
         import torch  # noqa: F401 - said before anything is written
-    except ImportError as error:
-        raise MissingExtra(f"a benchmark trains networks ({error}). Run: pip install 'normscale[torch]'") from error
     folder = output or f"runs/{preset}"
     command = " ".join(["normscale", *sys.argv[1:]]) if sys.argv[1:2] == ["bench"] else ""
     result = run_bench(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscale.cli import option, say
-from normscale.errors import InvalidInput, MissingExtra
+from normscale.errors import InvalidInput, needs
 from normscale.guard.policy import Expect, OnDrift, Policy, StreamBy
 from normscale.guard.server.events import LogFormat
 from normscale.guard.server.request import Bounds
@@ -68,12 +68,8 @@ def serve(
     Its running statistics survive a crash. Without --store they are kept beside the detector file.
     """
     given = dict(locals())  # every option by its name, before anything else has one
-    try:
+    with needs("normscale serve needs packages that are not installed", "serve"):
         from normscale.guard.server import settings
-    except ImportError as error:
-        raise MissingExtra(
-            f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
-        ) from error
     own = {name: given[name] for name in ("store", "tokens", "model", "logits", "threshold")}
     policy = Policy(**{name: given[name] for name in Policy.__dataclass_fields__ if name in given})
     if demo and detector != settings.SAMPLE:

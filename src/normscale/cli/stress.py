@@ -25,7 +25,7 @@ from normscale.cli._options import (
     read_sides,
 )
 from normscale.detectors.registry import load_detector, make_detector
-from normscale.errors import InvalidInput, MissingExtra
+from normscale.errors import InvalidInput, needs
 from normscale.rows import check_folder
 from normscale.rows.columns import shared_names
 
@@ -60,10 +60,8 @@ def command(
     if output is not None and not output.endswith(".json"):
         raise InvalidInput(f"--output must end in .json; got {output!r}.")
     if picture is not None:
-        try:
+        with needs("--picture needs matplotlib", "report"):
             from normscale.bench.report.figures.stress_map import check_suffix, save_stress_map
-        except ImportError as error:
-            raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
         check_suffix(picture)
     detectors = {
         name: load_detector(name) if name.endswith(".safetensors") else make_detector(name) for name in detector or []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from normscale.cli import option, say
-from normscale.errors import MissingExtra
+from normscale.errors import needs
 
 EXAMPLES = ("normscale train --data digits --width 16 --recipe fast --epochs 12 -o runs/digits",)
 
@@ -26,12 +26,10 @@ def train(
 
     Killed at any moment, the same command goes on and ends with the same weights.
     """
-    try:
+    with needs("training needs torch", "torch"):
         import torch
 
         from normscale.bench.train.run import train_network
-    except ImportError as error:
-        raise MissingExtra(f"training needs torch ({error}). Run: pip install 'normscale[torch]'") from error
     torch.set_num_threads(threads)
     result = train_network(
         output,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normscale import _validate
-from normscale.errors import InvalidInput, MissingExtra
+from normscale.errors import InvalidInput, needs
 from normscale.extraction.batch_reader import Batch, InputData, n_inputs, numbered, read_batches
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
@@ -182,12 +182,8 @@ def _network(model: Any, options: Any) -> Any:
         if options.dtype != "float32":
             raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
         return OnnxNetwork(model, options)
-    try:
+    with needs("reading a network's outputs needs torch", "torch"):
         from normscale.extraction.torch_model import TorchNetwork
-    except ImportError as error:
-        raise MissingExtra(
-            f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
-        ) from error
     own = ("layers", "features", "feature_layer", "device", "dtype", "say")
     return TorchNetwork(model, **{name: getattr(options, name) for name in own})
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from normscale._version import __version__
 from normscale.detectors.registry import plugin_modules
-from normscale.errors import MissingExtra
+from normscale.errors import needs
 from normscale.jobs.local_engine import RETRIES, run_task
 from normscale.jobs.running import Engine, EngineFailed, Work
 
@@ -32,10 +32,8 @@ class RayEngine(Engine):
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
-        try:
+        with needs("--engine ray needs Ray", "ray"):
             import ray
-        except ImportError as error:
-            raise MissingExtra(f"--engine ray needs Ray ({error}). Run: pip install 'normscale[ray]'") from error
         self._ray = ray
         self._started_here = not ray.is_initialized()
         if self._started_here:

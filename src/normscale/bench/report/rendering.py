@@ -15,7 +15,7 @@ from normscale.bench.experiments.methods import title_of
 from normscale.bench.report.paired import BETTER, BETTER_NOT_ALL, WORSE, WORSE_NOT_ALL
 from normscale.bench.report.table import ReportTable
 from normscale.bench.report.tables import count, n_summed_up
-from normscale.errors import MissingExtra
+from normscale.errors import needs
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -62,12 +62,8 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _templates() -> Environment:
-    try:
+    with needs("a report is made from templates", "report"):
         from jinja2 import Environment, FunctionLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingExtra(
-            f"a report is made from templates ({error}). Run: pip install 'normscale[report]'"
-        ) from error
     folder = resources.files("normscale.bench.report").joinpath("page")
     made = Environment(
         loader=FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),

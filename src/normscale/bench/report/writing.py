@@ -19,7 +19,7 @@ from normscale.bench.report.published import Additions
 from normscale.bench.report.rendering import RENDERERS, render
 from normscale.bench.report.runs import Folder, ReportedRun, gaps, read_runs
 from normscale.bench.report.table import ReportTable
-from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.errors import FileFormatError, InvalidInput, needs
 
 _TALL = 1.1
 """A figure that is higher than so many times its width takes two places of the page below each other."""
@@ -70,7 +70,8 @@ def report(
     for folder in folders:
         RunFolder.open(folder)  # what is wrong with a folder goes before what is missing here
     if figures:
-        _require_matplotlib()
+        with needs("figures need matplotlib", "report", ", or pass --no-figures."):
+            import matplotlib  # noqa: F401
     read = read_runs(folders, additions, as_seeds=as_seeds, resamples=resamples)
     page = _page_path(folders, output)
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -151,15 +152,6 @@ def _stress(run: RunFolder) -> tuple[StressResult | None, list[str]]:
         return result if result is None or make.stress_table(result) else None, []
     except (FileFormatError, InvalidInput) as error:
         return None, [f"The stress grid is not shown: {error}"]
-
-
-def _require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            f"figures need matplotlib ({error}). Run: pip install 'normscale[report]', or pass --no-figures."
-        ) from error
 
 
 def _pictures(

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from normscale._atomic import atomic_path
-from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.errors import FileFormatError, InvalidInput, needs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 def require(*packages: str) -> None:
     """Raise unless each optional package can be imported."""
     for package in packages:
-        try:
+        with needs(f"ONNX models with a detector need {package}", "onnx"):
             import_module(package)
-        except ImportError as error:
-            raise MissingExtra(
-                f"ONNX models with a detector need {package} ({error}). Run: pip install 'normscale[onnx]'"
-            ) from error
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelProto:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from normscale.errors import MissingExtra, StoreUnavailable
+from normscale.errors import StoreUnavailable, needs
 from normscale.guard.stores.store import Store
 
 _LOCK = 0x6E6F726D7363616C  # "normscal": the advisory lock that guards of one database queue at
@@ -20,12 +20,8 @@ class PostgresStore(Store):
     byte_type = "BYTEA"
 
     def __init__(self, url: str) -> None:
-        try:
+        with needs("a postgresql:// store needs psycopg", "postgres"):
             import psycopg
-        except ImportError as error:
-            raise MissingExtra(
-                f"a postgresql:// store needs psycopg ({error}). Run: pip install 'normscale[postgres]'"
-            ) from error
         self._psycopg = psycopg
         self._url = url
         parts = urlsplit(url)
