@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 
 import normscale as ns
+from normscale.bench.experiments.methods import fit_on
 from normscale.detectors.partial_fit import PartialFit, merged
+from normscale.detectors.row_blocks import quantiles
 
 RNG = np.random.default_rng(0)
 WEIGHT, BIAS = RNG.normal(size=(3, 40)), RNG.normal(size=3)
@@ -116,3 +120,24 @@ def test_adascale_is_fitted_in_parts() -> None:
     halves = [fit.partial([part]) for part in (TRAIN[120:], TRAIN[:120])]
     assert fit.finish(merged(*halves))
     assert np.array_equal(fit.detector.score(TEST), ns.AdaSCALE().fit(TRAIN).score(TEST))
+
+
+@pytest.mark.parametrize("dtype", (np.float16, np.float32, np.float64))
+def test_quantiles_are_numpys_of_float64(dtype: type) -> None:
+    values: Any = np.random.default_rng(0).normal(size=(37, 11)).astype(dtype)
+    shares = [1e-3, 0.25, 0.5, 0.9, 1.0]
+    np.testing.assert_array_equal(quantiles(values, shares), np.quantile(values.astype(np.float64), shares))
+
+
+@pytest.mark.parametrize("name", ("react", "vra"))
+def test_a_comparison_fits_percentiles_beside_one_copy_of_the_features(name: str) -> None:
+    logits = RNG.normal(size=(60_000, 3)).astype(np.float32)
+    head = (RNG.normal(size=(3, 200)).astype(np.float32), np.zeros(3, np.float32))
+    train = ns.ModelOutputs(logits, features=RNG.random((60_000, 200), dtype=np.float32), head=head)
+    tracemalloc.start()
+    try:
+        fit_on(ns.make_detector(name), train, None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.0 * train.features.nbytes

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale import _validate
-from normscale._validate import BoolArray, FloatArray
+from normscale._validate import BoolArray, FloatArray, Rows
 from normscale.detectors.base import About
 from normscale.detectors.formula import LogitFormula, RectifiedFormula, SumFormula, arrays_of
 from normscale.detectors.partial_fit import Gathered
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import blocks_of, float_blocks
+from normscale.detectors.row_blocks import blocks_of, float_blocks, quantiles
 from normscale.detectors.step import DECLARED_HEAD, HeadStep, PercentileStep, Score, Step, percentile_of, replaced
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, PERTURBED_FEATURES, Head, ModelOutputs
@@ -59,8 +59,8 @@ class ReAct(PercentileStep):
         self._score_by(score)
         self.percentile = percentile_of(percentile)
 
-    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
-        return self.Fitted(head, float(np.percentile(totals, self.percentile)))
+    def _learned(self, head: Head, totals: Rows) -> Fitted:
+        return self.Fitted(head, *quantiles(totals, [self.percentile / 100.0]))
 
     def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
         return np.minimum(features, self.fitted_.limit)
@@ -114,8 +114,8 @@ class VRA(PercentileStep):
         if self.lower >= self.upper:
             raise InvalidInput(f"lower must be below upper; got {lower!r} and {upper!r}.")
 
-    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
-        return self.Fitted(head, *np.percentile(totals, [self.lower, self.upper]).tolist())
+    def _learned(self, head: Head, totals: Rows) -> Fitted:
+        return self.Fitted(head, *quantiles(totals, [self.lower / 100.0, self.upper / 100.0]))
 
     def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
         return np.where(features < self.fitted_.lower, 0.0, np.minimum(features, self.fitted_.upper))
@@ -198,8 +198,8 @@ class OptFS(PercentileStep):
         self._score_by(score)
         self.bins = _validate.at_least(bins, "bins", 2)
 
-    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
-        low, high = np.quantile(totals, [_TAIL, 1.0 - _TAIL]).tolist()
+    def _learned(self, head: Head, totals: Rows) -> Fitted:
+        low, high = quantiles(totals, [_TAIL, 1.0 - _TAIL])
         width = (high - low) / self.bins if high > low else 1.0
         weight, sums = head.weight.astype(np.float64), np.zeros(self.bins + 1)
         for _, block in float_blocks(totals, FEATURES, head.n_classes, fitting=True):

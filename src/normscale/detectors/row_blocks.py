@@ -84,3 +84,15 @@ def log_softmax(logits: FloatArray) -> FloatArray:
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return logits
+
+
+def quantiles(values: Rows, shares: Sequence[float]) -> list[float]:
+    """Quantiles of all numbers of an array, as numpy has them in float64; its one copy is in the array's precision."""
+    places = (values.size - 1) * np.asarray(shares, dtype=np.float64)
+    low = np.floor(places).astype(np.int64)
+    high = np.minimum(low + 1, values.size - 1)
+    ordered = np.partition(values, np.unique([low, high]), axis=None)
+    below, above = ordered[low].astype(np.float64), ordered[high].astype(np.float64)
+    share = places - low
+    from_below, from_above = below + (above - below) * share, above - (above - below) * (1.0 - share)
+    return np.where(share < 0.5, from_below, from_above).tolist()

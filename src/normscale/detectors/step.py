@@ -269,7 +269,7 @@ class PercentileStep(HeadStep):
         assert train.head is not None  # the contract checked it
         if not np.isfinite(train.features).all():
             raise _validate.invalid_row_error(train.features, FEATURES)
-        self._learn(self._learned(train.head, train.features.astype(np.float64, copy=False)))
+        self._learn(self._learned(train.head, train.features))
 
     def _why_all_rows(self) -> str:
         return "it learns percentiles of all training activations"

@@ -169,8 +169,11 @@ def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutp
     source = training_rows(detector, train, validation)
     if source is None:
         return detector
-    arrays = dict.fromkeys(detector._arrays_in_fit)
-    return copy.copy(detector)._fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
+    made = copy.copy(detector)
+    if made._why_all_rows():
+        return made._fit_chunks([source])  # it would put the blocks together again, in a copy
+    arrays = dict.fromkeys(made._arrays_in_fit)
+    return made._fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
 
 
 def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iterator[slice]:
