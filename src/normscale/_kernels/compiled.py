@@ -6,7 +6,7 @@ one class lie side by side, four rows at once.
 The loops work on copies of the statistics and write them back only when every number stayed finite, so a block with
 a NaN in it is refused whole. ``kind`` is one of the constants of :mod:`normscale._kernels`. The functions that
 say "four at once" are the ones whose speed rests on LLVM vectorising them; ``benchmarks/`` shows when that breaks.
-:mod:`normscale._kernels.reference` has the same functions in numpy.
+:mod:`normscale._kernels.reference` has the same functions in numpy, and says what they promise.
 """
 
 from __future__ import annotations
@@ -195,11 +195,7 @@ def _tile_scores(z: Array, tile: Array, kind: int, out: Array) -> None:
 def stream_scores(
     rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
 ) -> bool:
-    """Take rows (b, C) in one by one and score each with the statistics that include it.
-
-    ``mean`` and ``m2`` (C,) move on, ``out`` (b,) gets the scores. False, and nothing moved, when a result is
-    not finite.
-    """
+    """Take rows (b, C) in one by one and score each with the statistics that include it."""
     n, n_classes = rows.shape
     new_mean, new_m2 = mean.copy(), m2.copy()
     if n_classes >= _MANY:
@@ -272,10 +268,7 @@ def stream_row(
     new_m2: Array,
     out: Array,
 ) -> bool:
-    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``.
-
-    False where a logit lies below ``low`` or above ``high``, or a result is not finite.
-    """
+    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``."""
     if outside(row[0], low, high):
         return False
     new_mean[:] = mean

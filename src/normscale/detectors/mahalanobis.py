@@ -39,8 +39,9 @@ class ClassSums:
         self.counts: FloatArray = np.zeros(0)
         """How many rows each of them has."""
 
-    def add(self, features: Rows, labels: IntArray) -> ClassSums:
-        """Take features (b, d) and their classes (b,) in; returns self."""
+    def add(self, features: Rows, labels: IntArray | None = None) -> ClassSums:
+        """Take features (b, d) and their classes (b,) in; returns self. Without classes, all rows are of one."""
+        labels = np.zeros(len(features), np.int64) if labels is None else labels
         if labels.size and labels.min() < 0:
             raise InvalidInput(
                 f"labels[{int(np.argmin(labels))}] is -1 (unknown); the class of every training row is needed."

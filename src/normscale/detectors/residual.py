@@ -22,46 +22,6 @@ _CANCELS = 1e-6
 _DIMENSIONS = {"dimensions": "of the principal space; by default 1000, 512 or half, by the number of features"}
 
 
-class SecondMoment(NamedTuple):
-    """Sum of outer products of features around the origin of the last layer; those of parts add up.
-
-    The origin is ``-pinv(W) b``: there the logits of the layer are 0, or as small as can be.
-    """
-
-    head: Head
-    n: int
-    products: FloatArray
-
-    @classmethod
-    def of(cls, rows: ModelOutputs) -> SecondMoment:
-        """Of the features of rows that come with the head."""
-        assert rows.head is not None  # the contract checked it
-        origin, total = origin_of(rows.head), np.zeros((rows.features.shape[1], rows.features.shape[1]))
-        for _, block in float_blocks(rows.features, FEATURES, fitting=True):
-            with np.errstate(over="ignore", invalid="ignore"):
-                block -= origin
-                total += block.T @ block
-            if not np.isfinite(total).all():
-                raise _validate.invalid_row_error(rows.features, FEATURES)
-        return cls(rows.head, len(rows), total)
-
-    def space(self, dimensions: int | None) -> ResidualSpace:
-        """The residual space beside ``dimensions`` principal directions; None: as many as :func:`usual_dimensions`."""
-        values, vectors = np.linalg.eigh(self.products / self.n)
-        d = values.size
-        rank = int((values > max(values[-1], 0.0) * np.finfo(np.float64).eps * d * 4.0).sum())
-        if rank == 0:
-            raise InvalidInput("all features lie in the origin of the last layer; there is no principal space.")
-        kept = usual_dimensions(rank) if dimensions is None else dimensions
-        if kept >= rank:
-            raise InvalidInput(
-                f"dimensions must be below the rank of the training features, {rank} (of {d} columns, {self.n} rows), "
-                f"so that something is left outside; got {kept}."
-            )
-        residual, principal = vectors[:, : d - kept], vectors[:, d - kept :]
-        return ResidualSpace(origin_of(self.head), np.ascontiguousarray(residual), np.ascontiguousarray(principal))
-
-
 def origin_of(head: Head) -> FloatArray:
     """Where the logits of the last layer are 0, or as small as can be; (d,)."""
     weight, bias = (part.astype(np.float64) for part in head)
@@ -80,6 +40,28 @@ class ResidualSpace(NamedTuple):
     origin: Annotated[FloatArray, Numbers(FEATURES)]
     residual: Annotated[FloatArray, Numbers(FEATURES, "outside")]
     principal: Annotated[FloatArray, Numbers(FEATURES, "inside")]
+
+    @classmethod
+    def of(cls, head: Head, sums: ClassSums, dimensions: int | None) -> ResidualSpace:
+        """By sums over all rows as one class; None: as many dimensions as :func:`usual_dimensions`.
+
+        The principal directions are those of the features' second moment around the origin of the last layer.
+        """
+        origin = origin_of(head)
+        _, means, covariance, _ = sums.result()
+        values, vectors = np.linalg.eigh(covariance + np.outer(means[0] - origin, means[0] - origin))
+        d = values.size
+        rank = int((values > max(values[-1], 0.0) * np.finfo(np.float64).eps * d * 4.0).sum())
+        if rank == 0:
+            raise InvalidInput("all features lie in the origin of the last layer; there is no principal space.")
+        kept = usual_dimensions(rank) if dimensions is None else dimensions
+        if kept >= rank:
+            raise InvalidInput(
+                f"dimensions must be below the rank of the training features, {rank} (of {d} columns, {sums.n} rows), "
+                f"so that something is left outside; got {kept}."
+            )
+        residual, principal = vectors[:, : d - kept], vectors[:, d - kept :]
+        return cls(origin, np.ascontiguousarray(residual), np.ascontiguousarray(principal))
 
     def norms(self, block: FloatArray) -> FloatArray:
         """Length of the part of every row (n, d) in the residual space; the rows are moved to the origin in place.
@@ -137,10 +119,10 @@ class Residual(Detector):
         self.dimensions = None if dimensions is None else _validate.at_least(dimensions, "dimensions", 1)
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Any:
-        return SecondMoment.of(rows)
+        return rows.head, ClassSums().add(rows.features)
 
     def _finish(self, total: Any, turn: int) -> Any:
-        return self.Fitted(total.space(self.dimensions))
+        return self.Fitted(ResidualSpace.of(total[0], total[1], self.dimensions))
 
     @by_blocks
     def _score(self, features: FloatArray) -> FloatArray:
@@ -169,15 +151,14 @@ class ViM(Residual):
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 0:
-            assert rows.head is not None  # the contract checked it
-            return SecondMoment.of(ModelOutputs._trusted({FEATURES: rows.features}, head=rows.head.centred()))
+            return super()._partial(rows, turn)
         largest = rows.logits.max(axis=1) - rows.logits.mean(axis=1, dtype=np.float64)
         norms = (self._fitting.norms(block) for _, block in float_blocks(rows.features, FEATURES))
         return np.array([largest.sum(dtype=np.float64), sum(float(own.sum()) for own in norms)])
 
     def _finish(self, total: Any, turn: int) -> Any:
         if turn == 0:  # alpha is a mean of lengths in a space that only all rows tell
-            self._fitting = total.space(self.dimensions)
+            self._fitting = ResidualSpace.of(total[0].centred(), total[1], self.dimensions)
             return None
         return self.Fitted(self._fitting, float(total[0] / total[1]))
 
@@ -222,7 +203,7 @@ class NECO(Detector):
         self.components = None if components is None else _validate.at_least(components, "components", 1)
 
     def _partial(self, rows: ModelOutputs, turn: int) -> ClassSums:
-        return ClassSums().add(rows.features, np.zeros(len(rows), dtype=np.int64))  # all rows are one class
+        return ClassSums().add(rows.features)
 
     def _finish(self, total: ClassSums, turn: int) -> Fitted:
         _, means, covariance, error = total.result()

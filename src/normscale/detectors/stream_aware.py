@@ -125,7 +125,7 @@ class FeatureSpace(NamedTuple):
 def _sums_of_features(rows: ModelOutputs) -> ClassSums:
     sums = ClassSums()
     for _, block in float_blocks(rows.features, FEATURES, fitting=True):
-        sums.add(unit_rows(block), np.zeros(len(block), dtype=np.int64))
+        sums.add(unit_rows(block))
     return sums
 
 
