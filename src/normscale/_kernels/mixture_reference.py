@@ -62,24 +62,6 @@ def distances(logits: NDArray[Any], c: NDArray[np.int64], profiles: ClassProfile
     return found
 
 
-def similarity(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
-    """t (b,) of rows predicted c (b,)."""
-    sure, far = profiles.similarity_weights
-    t: FloatArray = sure * rows.confidence - far * distances(rows.logits, c, profiles) - profiles.similarity_median[c]
-    return t
-
-
-def soft_counts(
-    rows: MixtureRows, t: FloatArray, c: NDArray[np.int64], profiles: ClassProfiles
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """ID counts (b,), counts of rows above the median and the upper quartile of the confidence; 1 on average."""
-    return (
-        soft_step(t) * profiles.similarity_scale[c],
-        soft_step(rows.confidence - profiles.median[c]) * profiles.count_scale[c],
-        soft_step(rows.confidence - profiles.quartile[c]) * profiles.top_scale[c],
-    )
-
-
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
     totals, prior = state.totals, settings.prior

@@ -379,14 +379,11 @@ class StreamAware(Wrapper):
 
     def _learn_count_factors(self, outputs: ModelOutputs) -> None:
         """Let in-distribution rows count 1 on average; the last call is what holds."""
-        if not len(outputs):
-            return
-        rows = self._scored(outputs, 1)
-        predicted = outputs.predicted
-        profiles, before = self.fitted_.profiles, self.fitted_.count_factors
-        alike = reference.similarity(rows, predicted, profiles)
-        counts = np.column_stack(reference.soft_counts(rows, alike, predicted, profiles)) / before
-        count_factors = (_COUNT_PRIOR + len(counts)) / (_COUNT_PRIOR + counts.sum(axis=0))
+        profiles, before, state = self.fitted_.profiles, self.fitted_.count_factors, self._start()
+        never_forgets = self._mixture_settings._replace(class_decay=1.0, recent_decay=1.0, long_decay=1.0)
+        kernel.stream_mixture(self._scored(outputs, 1), profiles, never_forgets, state, np.empty(len(outputs)))
+        counts = state.totals[[kernel.RECENT_ID, kernel.LONG_ID, kernel.LONG_TOP]] / before
+        count_factors = (_COUNT_PRIOR + state.totals[kernel.ROWS]) / (_COUNT_PRIOR + counts)
         factors = zip(("similarity_scale", "count_scale", "top_scale"), count_factors / before, strict=True)
         profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
         self._learn(self.fitted_._replace(profiles=profiles, count_factors=count_factors))
