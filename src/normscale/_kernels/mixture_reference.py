@@ -46,9 +46,9 @@ from normscale._kernels.mixture import (
 )
 
 
-def soft_step(u: FloatArray) -> FloatArray:
+def soft_step(u: FloatArray, width: float = mix.SOFTNESS) -> FloatArray:
     """(b,) from 0 to 1 around u = 0."""
-    grown = np.exp(np.maximum(-np.abs(u) / mix.SOFTNESS, -700.0))
+    grown = np.exp(np.maximum(-np.abs(u) / width, -700.0))
     step: FloatArray = np.where(u < 0.0, grown, 1.0) / (1.0 + grown)
     return step
 

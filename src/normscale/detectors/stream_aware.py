@@ -14,7 +14,6 @@ from normscale._kernels import mixture_reference as reference
 from normscale._kernels.mixture import (
     SUSPECT,
     SUSPECT_WIDTH,
-    UNSUSPECTED,
     ClassProfiles,
     Mixture,
     MixtureRows,
@@ -137,6 +136,7 @@ def finished_profiles(
     weights = np.array([1.0, 1.0 / sample.spread_within(distance)])
     weights /= sample.spread_within(confidence - weights[1] * distance)
     similarity_median, _, similarity_scale, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
+    suspected = soft_step(-SUSPECT - confidence, SUSPECT_WIDTH)
     return profiles._replace(
         similarity_weights=weights,
         similarity_median=similarity_median,
@@ -145,16 +145,8 @@ def finished_profiles(
         count_scale=count_scale,
         quartile=quartile,
         top_scale=top_scale,
-        shared_share=np.array([np.average(_suspected(confidence), weights=sample.weights)]),
+        shared_share=np.array([np.average(suspected, weights=sample.weights)]),
     )
-
-
-def _suspected(confidence: FloatArray) -> FloatArray:
-    """How much rows teach the shared group as long as nothing is learned."""
-    suspected: FloatArray = 1.0 / (
-        1.0 + np.exp(np.clip((SUSPECT + confidence) / SUSPECT_WIDTH, -UNSUSPECTED, UNSUSPECTED))
-    )
-    return suspected
 
 
 def _levels(values: FloatArray, sample: RowSample) -> FloatArray:
