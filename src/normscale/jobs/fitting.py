@@ -100,7 +100,7 @@ def fit(
     if why or (model._reads_again and len(pieces) == 1):
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
         seen = _fit_gathered(model, task, job.memory, f"{model.name} {reason}")
-    elif is_here and len(pieces) == 1:
+    elif is_here and len(pieces) == 1 and job.address is None:
         seen = _fit_piece(model, task, pieces)
     else:
         if not is_here:

@@ -11,8 +11,8 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
@@ -134,9 +134,15 @@ class LocalEngine(Engine):
         """Have all workers."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(_RUNS_THE_SCRIPT_AGAIN)  # a worker that imports the script has come to this line
-        with _environment(_ONE_THREAD):
+        before = os.environ.copy()
+        os.environ.update(_ONE_THREAD)
+        try:
             while len(self._idle) + len(self._busy) < self.workers:
                 self._idle.append(_Worker.started())
+        finally:
+            for name in _ONE_THREAD:
+                del os.environ[name]
+            os.environ.update({name: before[name] for name in _ONE_THREAD if name in before})
 
     def _replace(self, worker: _Worker, deaths: int) -> None:
         """Start a worker in the place of one that has died, unless that happens again and again."""
@@ -183,17 +189,3 @@ def _answer(message: bytes) -> memoryview:
             return ForkingPickler.dumps((None, error))
         except Exception:
             return ForkingPickler.dumps((None, EngineFailed(where)))
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

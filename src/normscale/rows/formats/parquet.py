@@ -269,7 +269,12 @@ class Parquet(ArrowReader):
             raise EmptyTable(str(error)) from None
         metadata = self._schema.metadata or {}
         if _HEAD in metadata:
-            self._take_head(*_head_of(self.path, metadata[_HEAD]))
+            try:
+                tensors = load(base64.b64decode(metadata[_HEAD], validate=True))
+                head = tensors["weight"], tensors["bias"]
+            except (SafetensorError, ValueError, KeyError) as error:
+                raise self._layout_error(f"its head is damaged ({error}). Make it again.") from error
+            self._take_head(*head)
         if CLASS_NAMES.encode() in metadata and self.class_names is None:
             try:
                 names = read_json(metadata[CLASS_NAMES.encode()])
@@ -324,11 +329,3 @@ def open_parquet(source: ByteSource) -> Any:
         options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
         return parquet.ParquetFile(source.path, **options)
     return parquet.ParquetFile(source.open(), pre_buffer=True)  # few large requests
-
-
-def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        tensors = load(base64.b64decode(text, validate=True))
-        return tensors["weight"], tensors["bias"]
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise FileFormatError(f"{path}: its head is damaged ({error}). Make it again.") from error
