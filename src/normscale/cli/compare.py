@@ -73,9 +73,9 @@ def compare(
     for name, one in sets.items():
         more = {**options, "on_invalid": "skip"} if one.is_part else options
         is_ood = one.role in ("ood", "near", "far")
-        done = extract_to(model, one.data, os.path.join(outputs, name), ood=is_ood, say=note, **more)
+        tables[name] = os.path.join(outputs, name)
+        done = extract_to(model, one.data, tables[name], ood=is_ood, say=note, **more)
         say(f"{name}: {done.n_rows} rows{'' if done.n_made else ', as they were'}")
-        tables[name] = done.path
 
     def of_role(*wanted: str) -> list[str]:
         return [name for name, one in sets.items() if one.role in wanted]

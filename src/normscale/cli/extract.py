@@ -69,7 +69,7 @@ def extract_outputs(
     if engine != "here":
         options |= {"engine": engine, "processes": given["workers"], "address": address}
     done = extract_to(model, data, output, say=note, **options)
-    say(f"{done.n_rows} rows in {done.path}")
+    say(f"{done.n_rows} rows in {output}")
 
 
 def model_options(

@@ -68,6 +68,9 @@ class ODIN(PlainScore):
     def __init__(self, temperature: float = 1000.0) -> None:
         super().__init__(temperature)
 
+    def _formula(self) -> LogitFormula:  # said again, since the score is: a graph has it of what it takes for logits
+        return super()._formula()
+
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return msp_score(outputs.array(PERTURBED_LOGITS), self.temperature, threads=threads)
 

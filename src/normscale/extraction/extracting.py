@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,25 +15,21 @@ from normscale.errors import InvalidInput, needs
 from normscale.extraction.batch_reader import Batch, InputData, n_inputs, numbered, read_batches
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
-from normscale.extraction.preprocessing import Prepare
 from normscale.outputs import LOGITS, ModelOutputs
-
-if TYPE_CHECKING:
-    from normscale.extraction.layers import Layers
 
 
 def extract(
     model: Any,
     data: InputData | str | os.PathLike[str],
     *,
-    layers: Layers = None,
+    layers: str | Sequence[str] | None = None,
     features: bool = True,
     feature_layer: str | None = None,
     ood: bool = False,
     batch_size: int = 128,
     device: Any = None,
     dtype: str = "float32",
-    preprocess: Prepare | None = None,
+    preprocess: Callable[[Any], Any] | None = None,
     weights: str | None = None,
     class_names: Sequence[str] | None = None,
     column: str | None = None,
@@ -190,7 +186,7 @@ def _network(model: Any, options: Any) -> Any:
 
 def _batches_of_items(opened: OpenedModel, items: Items, rows: tuple[int, int], options: Any) -> Iterator[Batch]:
     """Batches of inputs made of pictures or texts; how is said, and never guessed."""
-    prepare: Prepare | None = options.preprocess or opened.prepare(items.texts)
+    prepare: Callable[[Any], Any] | None = options.preprocess or opened.prepare(items.texts)
     if prepare is None and items.texts:
         raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
     if prepare is None:

@@ -23,8 +23,6 @@ PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".
 if TYPE_CHECKING:
     from PIL import Image
 
-    from normscale.extraction.preprocessing import Prepare
-
 _PICTURES = ("image", "img", "picture")
 _LABELS = ("label", "labels", "target", "class")
 
@@ -78,7 +76,9 @@ def open_items(path: str, *, column: str | None = None, label: str | None = None
     elif suffix in (".npz", ".npy"):
         items = _pixel_arrays(path)
     elif suffix == ".txt":
-        items = _lines_of_text(path)
+        with open(path, encoding="utf-8") as file:
+            lines = [Item(f"line {row} of {path}", line, None) for row, line in enumerate(file.read().splitlines(), 1)]
+        items = Items(path, len(lines), lambda start, stop: lines[start:stop], texts=True)
     else:
         raise InvalidInput(f"{path} is no folder of pictures and no .parquet, .npz, .npy or .txt file.")
     if not items.n:
@@ -144,7 +144,6 @@ def listed_files(folder: str, listing: str) -> tuple[list[Item], list[str]]:
 
 
 def _listed_pictures(folder: str, listing: str, on_invalid: str) -> Items:
-    """Pictures below a folder that a list names, in its order; those that are not there raise or are left out."""
     files, missing = listed_files(folder, listing)
     if missing and on_invalid != "skip":
         raise InvalidInput(
@@ -234,14 +233,6 @@ def _pixel_arrays(path: str) -> Items:
     return Items(path, len(images), between)
 
 
-def _lines_of_text(path: str) -> Items:
-    """A text file with a text in every line."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    items = [Item(f"line {row} of {path}", line, None) for row, line in enumerate(lines, 1)]
-    return Items(path, len(items), lambda start, stop: items[start:stop], texts=True)
-
-
 def opened_picture(item: Item) -> Image.Image:
     """A picture, read whole; as torchvision and timm, without turning it as the camera was held."""
     try:
@@ -263,7 +254,7 @@ def opened_picture(item: Item) -> Image.Image:
 
 def item_batches(
     items: Items,
-    prepare: Prepare,
+    prepare: Callable[[Any], Any],
     rows: tuple[int, int],
     batch_size: int,
     workers: int,

@@ -21,9 +21,6 @@ from normscale.outputs import FEATURES, LOGITS, Head, array_name
 Layers: TypeAlias = "str | Sequence[str] | None"
 """Which layers to read besides logits and features: none, ``"all"`` (the network's ``stage_names``), or modules."""
 
-NetworkInputs: TypeAlias = "Tensor | dict[str, Tensor]"
-"""What a network is called with."""
-
 
 def layer_modules(model: nn.Module, layers: Layers, feature_layer: str | None = None) -> dict[str, str]:
     """The modules that were asked for, by the names of their arrays."""
@@ -68,7 +65,7 @@ class ForwardPass(NamedTuple):
 
 
 def forward(
-    model: nn.Module, inputs: NetworkInputs, layers: Collection[str], linear: Collection[str] | None = None
+    model: nn.Module, inputs: Any, layers: Collection[str], linear: Collection[str] | None = None
 ) -> ForwardPass:
     """Run a network and keep outputs of ``layers``, and the calls of ``linear`` layers, by default of all.
 
@@ -137,7 +134,7 @@ def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
     )
 
 
-def token_mask(inputs: NetworkInputs) -> Tensor | None:
+def token_mask(inputs: Any) -> Tensor | None:
     """Which tokens count."""
     return inputs.get("attention_mask") if isinstance(inputs, dict) else None
 
@@ -162,7 +159,7 @@ class LastLayer(NamedTuple):
     """Whether the logits are what it makes of one token; otherwise of the mean over tokens, where it has any."""
 
 
-def find_last_layer(model: nn.Module, inputs: NetworkInputs, feature_layer: str | None, choose: bool) -> LastLayer:
+def find_last_layer(model: nn.Module, inputs: Any, feature_layer: str | None, choose: bool) -> LastLayer:
     """The linear layer that the logits of a few inputs come from; its name is empty where there is none.
 
     It is the one whose output, or one token of it, the model returns, as it is or behind a softmax; or else the only

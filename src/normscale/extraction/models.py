@@ -12,8 +12,6 @@ from normscale.detectors.registry import read_spelling
 from normscale.errors import InvalidInput, MissingExtra, first_line
 from normscale.extraction.preprocessing import of_timm, of_transform, of_transformers
 
-KINDS = "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION"
-
 
 class OpenedModel(NamedTuple):
     """A model, and where what it was trained with is recorded."""
@@ -45,7 +43,10 @@ def open_model(name: str, *, weights: str | None = None) -> OpenedModel:
     if library in ("timm", "torchvision"):
         opened = _from_library(library, rest, weights is None)
     elif function is None and not name.lower().endswith(".onnx"):
-        raise InvalidInput(f"unknown model {name!r}: expected {KINDS}.")
+        raise InvalidInput(
+            f"unknown model {name!r}: expected hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, "
+            "FILE.onnx or FILE.py:FUNCTION."
+        )
     elif not os.path.isfile(file):
         raise InvalidInput(f"there is no file {file}.")
     else:

@@ -79,11 +79,9 @@ class OnnxNetwork:
         arrays = {}
         for name, tensor in self._tensors.items():
             array = np.asarray(ran[tensor], dtype=np.float32)
-            if array.ndim >= 4:
-                array = array.mean(axis=tuple(range(2, array.ndim)), dtype=np.float32)
-            if array.ndim != 2:
+            if array.ndim != 2 and array.ndim < 4:
                 raise InvalidInput(f"the tensor {tensor!r} must be (n, d) or maps (n, d, h, w); it is {array.shape}.")
-            arrays[name] = array
+            arrays[name] = array.mean(axis=tuple(range(2, array.ndim)), dtype=np.float32) if array.ndim > 2 else array
         return finite(arrays, first_row)
 
 

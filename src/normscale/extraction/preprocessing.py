@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from normscale.errors import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from PIL import Image
 
-_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _STEPS = ("do_resize", "size", "do_center_crop", "crop_size", "do_normalize", "image_mean", "image_std")
 """What is said of a processor of transformers."""
 
@@ -61,7 +60,8 @@ class Preprocessing:
             raise InvalidInput(
                 f"mean and std must be one number, or three, and std positive; got {mean!r} and {std!r}."
             )
-        self.interpolation = _validate.one_of(interpolation, "interpolation", _INTERPOLATIONS)
+        known = ("nearest", "bilinear", "bicubic", "lanczos")
+        self.interpolation = _validate.one_of(interpolation, "interpolation", known)
         self.mean, self.std = (np.resize(np.array(values, np.float32), len(self.mode)) for values in (mean, std))
 
     def __str__(self) -> str:
@@ -102,10 +102,6 @@ class RecordedPreprocessing(NamedTuple):
     def __call__(self, given: Any) -> Any:
         """The input (channels, height, width) of a picture; arrays for the model's forward of texts."""
         return self.make(given) if isinstance(given, list) else np.asarray(self.make(given.convert("RGB")), np.float32)
-
-
-Prepare: TypeAlias = "Callable[[Any], Any]"
-"""What makes an input of a picture, or inputs of a list of texts."""
 
 
 def of_transform(transform: Any, where: object) -> RecordedPreprocessing:

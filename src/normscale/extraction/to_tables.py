@@ -29,9 +29,8 @@ SMALL_BYTES = 1 << 20
 
 
 class ExtractedTable(NamedTuple):
-    """Where outputs went."""
+    """What was written."""
 
-    path: str
     n_rows: int
     n_made: int
     """Pieces that were not there before."""
@@ -143,7 +142,7 @@ def extract_to(
         raise
     if suffix:
         shutil.rmtree(folder.path, ignore_errors=True)
-    return ExtractedTable(output, n_rows, len(missing))
+    return ExtractedTable(n_rows, len(missing))
 
 
 def _make(job: _Job, number: int) -> list[str]:

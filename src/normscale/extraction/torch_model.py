@@ -64,18 +64,18 @@ class TorchNetwork:
     def read(self, inputs: Inputs, first_row: int, prefix: str = "") -> dict[str, NDArray[np.float32]]:
         """The arrays of a batch, their names behind a prefix; an error names the row that is not finite."""
         placed, is_first = to_network(inputs, self.model), self._last is None
-        tensors = self._in_memory(placed)
+        tensors = self._in_memory(placed, self._lower)
         if is_first and self._lower is not None:
             self._compare(placed, tensors[LOGITS])
         return finite({prefix + name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}, first_row)
 
-    def _in_memory(self, inputs: Any) -> dict[str, Tensor]:
+    def _in_memory(self, inputs: Any, lower: torch.dtype | None) -> dict[str, Tensor]:
         """Run a batch; one that is too large for the device's memory in halves, as all that follow."""
         count = size = n_inputs(inputs)
         while True:
             size = min(size, self._largest_batch or size)
             try:
-                parts = [self._run(some_inputs(inputs, start, start + size)) for start in range(0, count, size)]
+                parts = [self._run(some_inputs(inputs, start, start + size), lower) for start in range(0, count, size)]
                 return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
             except torch.OutOfMemoryError as error:
                 where, _ = device_and_dtype(self.model)
@@ -84,9 +84,9 @@ class TorchNetwork:
             self._say(f"{size} inputs at once are too many for the memory of {where}; going on with {size // 2}.")
             self._largest_batch = size // 2
 
-    def _run(self, inputs: Any) -> dict[str, Tensor]:
+    def _run(self, inputs: Any, lower: torch.dtype | None) -> dict[str, Tensor]:
         device, _ = device_and_dtype(self.model)
-        precision = nullcontext() if self._lower is None else torch.autocast(device.type, dtype=self._lower)
+        precision = nullcontext() if lower is None else torch.autocast(device.type, dtype=lower)
         try:
             with torch.inference_mode(), precision:
                 return self._forward(inputs)
@@ -121,17 +121,13 @@ class TorchNetwork:
 
     def _compare(self, inputs: Any, logits: Tensor) -> None:
         """Say how far the lower precision is from float32 on the first batch."""
-        lower, self._lower = self._lower, None
-        try:
-            exact = self._in_memory(inputs)[LOGITS].float()
-        finally:
-            self._lower = lower
+        exact = self._in_memory(inputs, None)[LOGITS].float()
         far = float((logits.float() - exact).abs().max())
         same = int((logits.argmax(dim=1) == exact.argmax(dim=1)).sum())
         width = float(exact.max() - exact.min())
         self._say(
-            f"{str(lower).removeprefix('torch.')}: on the first {len(exact)} inputs the logits are at most {far:.3g} "
-            f"off float32's, which span {width:.3g}; {same} of {len(exact)} predicted classes are the same."
+            f"{str(self._lower).removeprefix('torch.')}: on the first {len(exact)} inputs the logits are at most "
+            f"{far:.3g} off float32's, which span {width:.3g}; {same} of {len(exact)} predicted classes are the same."
         )
 
 

@@ -172,7 +172,7 @@ def test_two_candidates_need_a_word(tmp_path: Path) -> None:
 
 def test_probabilities_beside_the_logits_raise_no_doubt() -> None:
     tail = (helper.make_node("Softmax", ["logits"], ["probability"]),)
-    found = attach_detector(passing(tail=tail, outputs=("probability", "logits")), fitted()).logits
+    found = attach_detector(passing(tail=tail, outputs=("probability", "logits")), fitted()).read["logits"]
     assert found is not None
     assert found.name == "logits"
 
@@ -231,7 +231,7 @@ def test_mahalanobis_is_told_which_layers_fit() -> None:
         attach_detector(with_features(), detector)
     model = with_features()
     model.graph.output.append(helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["n", FEATURES]))
-    found = attach_detector(model, detector).features
+    found = attach_detector(model, detector).read["features"]
     assert found is not None
     assert found.name == "hidden"
 

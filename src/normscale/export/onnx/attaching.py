@@ -36,18 +36,13 @@ _LEAST_OPSET = 11
 
 
 class GraphWithDetector(NamedTuple):
-    """A model with its detector, the tensors that are read, and the outputs that were added."""
+    """A model with its detector, the tensors that are read, and the names of the outputs that were added."""
 
     model: ModelProto
-    logits: GraphTensor | None
-    features: GraphTensor | None
+    read: dict[str, GraphTensor]
+    """Which tensors are the logits and the features."""
     added: tuple[str, ...]
     stateful: bool
-
-    @property
-    def sources(self) -> list[GraphTensor]:
-        """The tensors that the detector reads."""
-        return [tensor for tensor in (self.logits, self.features) if tensor is not None]
 
 
 def attach_detector(
@@ -110,8 +105,7 @@ def attach_detector(
 
     write = GraphWriter(copy.graph, opset)
     rows = {name: write.tensor(tensor.name).double() for name, tensor in found.items()}
-    batch = found.get(FEATURES, found.get(LOGITS))
-    length = None if batch is None else batch.rows
+    length = next((tensor.rows for tensor in reversed(found.values())), None)
     if moments is None:
         given = with_numbers(formula, lambda _, value: write.constant(np.atleast_1d(value)))
         scores = formula_scores(given, rows, sorted(reads), logit_limits)
@@ -140,7 +134,7 @@ def attach_detector(
     }
     note(copy, provenance)
     added = tuple(info.name for info in copy.graph.output[len(model.graph.output) :])
-    return GraphWithDetector(copy, found.get(LOGITS), found.get(FEATURES), added, stateful)
+    return GraphWithDetector(copy, found, added, stateful)
 
 
 def note(model: ModelProto, entries: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ from normscale.export.onnx.running import (
     try_out,
 )
 from normscale.metrics.thresholds import Threshold
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 
 TOLERANCE = 1e-5
 _DEFAULT_WIDTH = 10
@@ -100,8 +100,8 @@ def export_with_detector(
     with written(graph.model, source, target) as temporary:
         check(temporary)
         agreement = compare(temporary, graph, fitted)
-    notes = tuple(tensor.note for tensor in graph.sources if tensor.note)
-    return Exported(target, fitted, graph.added, tuple(tensor.name for tensor in graph.sources), agreement, notes)
+    notes = tuple(tensor.note for tensor in graph.read.values() if tensor.note)
+    return Exported(target, fitted, graph.added, tuple(tensor.name for tensor in graph.read.values()), agreement, notes)
 
 
 def compare(path: str, graph: GraphWithDetector, detector: Detector) -> Agreement:
@@ -120,14 +120,15 @@ def compare(path: str, graph: GraphWithDetector, detector: Detector) -> Agreemen
 
 def _of_the_model(path: str, graph: GraphWithDetector, detector: Detector) -> Agreement:
     try:
-        session = open_session(with_outputs(path, graph.model, [tensor.name for tensor in graph.sources]))
+        session = open_session(with_outputs(path, graph.model, [tensor.name for tensor in graph.read.values()]))
     except Exception as error:  # onnxruntime's errors have no common class
         raise CannotRunError from error
     result = try_out(session, _state(graph))
-    if any(result[tensor.name].ndim != 2 for tensor in graph.sources):
+    if any(result[tensor.name].ndim != 2 for tensor in graph.read.values()):
         raise CannotRunError
-    if graph.logits is not None and not graph.logits.is_asked_for:
-        refuse_probabilities(result[graph.logits.name], graph.logits.name, "Nothing was written. ")
+    logits = graph.read.get(LOGITS)
+    if logits is not None and not logits.is_asked_for:
+        refuse_probabilities(result[logits.name], logits.name, "Nothing was written. ")
     return _agreement(result, graph, detector, "the model on random inputs")
 
 
@@ -137,27 +138,24 @@ def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:
 
     rng, widths = np.random.default_rng(0), detector._widths or {}
     feed = {}
-    for name, tensor in ((LOGITS, graph.logits), (FEATURES, graph.features)):
-        if tensor is not None:
-            width = tensor.width or widths.get(name) or widths.get(detector.reads[0]) or _DEFAULT_WIDTH
-            feed[name] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
+    for name, tensor in graph.read.items():
+        width = tensor.width or widths.get(name) or widths.get(detector.reads[0]) or _DEFAULT_WIDTH
+        feed[name] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
     inputs = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["n", rows.shape[1]]) for n, rows in feed.items()]
     empty = helper.make_model(
         helper.make_graph([], "detector", inputs, []),
         opset_imports=list(graph.model.opset_import),
         ir_version=graph.model.ir_version,
     )
-    names = {name: name for name in feed}
-    alone = attach_detector(empty, detector, stateful=graph.stateful, **names)
+    alone = attach_detector(empty, detector, stateful=graph.stateful, **{name: name for name in feed})
     result = run_session(open_session(alone.model.SerializeToString()), {**feed, **_state(alone)})
     return _agreement({**feed, **result}, alone, detector, "the detector alone on random rows")
 
 
 def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detector: Detector, of: str) -> Agreement:
-    named = ((LOGITS, graph.logits), (FEATURES, graph.features))
-    arrays = {name: result[tensor.name] for name, tensor in named if tensor is not None}
+    arrays = {name: result[tensor.name] for name, tensor in graph.read.items()}
     if len(detector.reads) == 1:
-        arrays[detector.reads[0]] = result[graph.sources[-1].name]
+        arrays[detector.reads[0]] = list(arrays.values())[-1]
     outputs = ModelOutputs(**arrays)
     score = copy.copy(detector).stream if graph.stateful else detector.score
     with warnings.catch_warnings():
