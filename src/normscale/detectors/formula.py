@@ -249,6 +249,8 @@ class FormulaScores:
     @classmethod
     def of(cls, formula: Formula | None, reads: tuple[str, ...]) -> FormulaScores | None:
         """None where there is no formula, or numpy has no form of it."""
+        if isinstance(formula, LogitFormula) and len(reads) == 1:
+            return cls(LogitScores(formula, reads[0]), reads)
         part = None if formula is None or not set(reads) <= {LOGITS, FEATURES} else _part(formula)
         return None if part is None else cls(part, reads)
 
@@ -291,14 +293,15 @@ def _part(formula: Formula) -> Part | None:
 
 
 class LogitScores:
-    """Of a :class:`LogitFormula`: one kernel."""
+    """Of a :class:`LogitFormula`: one kernel; ``name`` is the array that has the logits."""
 
-    def __init__(self, formula: LogitFormula) -> None:
+    def __init__(self, formula: LogitFormula, name: str = LOGITS) -> None:
+        self.name = name
         self.kind, self.weight, self.centred = _kernels.KINDS[formula.kind], formula.weight, formula.centred
         self.shift, self.factor = formula.shift, formula.factor
 
     def __call__(self, outputs: ModelOutputs) -> FloatArray:
-        logits = outputs.logits
+        logits = outputs.array(self.name)
         width = logits.shape[1]
         if self.factor.size != width or self.shift.size != width:
             self.shift, self.factor = (np.broadcast_to(one, width).copy() for one in (self.shift, self.factor))

@@ -14,7 +14,7 @@ from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
 from normscale.outputs import FEATURES, LABELS, LOGITS, PERTURBED_LOGITS, ModelOutputs
-from normscale.scores import entropy_score, gen_score, msp_score
+from normscale.scores import entropy_score, gen_score
 from normscale.state import Numbers
 
 
@@ -67,12 +67,6 @@ class ODIN(PlainScore):
 
     def __init__(self, temperature: float = 1000.0) -> None:
         super().__init__(temperature)
-
-    def _formula(self) -> LogitFormula:  # said again, since the score is: a graph has it of what it takes for logits
-        return super()._formula()
-
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return msp_score(outputs.array(PERTURBED_LOGITS), self.temperature, threads=threads)
 
 
 @register
