@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,10 +19,6 @@ from normscale.extraction.batch_reader import Batch
 from normscale.rows import need_arrow
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-
-if TYPE_CHECKING:
-    from PIL import Image
-
 _PICTURES = ("image", "img", "picture")
 _LABELS = ("label", "labels", "target", "class")
 
@@ -233,8 +229,8 @@ def _pixel_arrays(path: str) -> Items:
     return Items(path, len(images), between)
 
 
-def opened_picture(item: Item) -> Image.Image:
-    """A picture, read whole; as torchvision and timm, without turning it as the camera was held."""
+def opened_picture(item: Item) -> Any:
+    """A picture of Pillow, read whole; as torchvision and timm, without turning it as the camera was held."""
     try:
         from PIL import Image
     except ImportError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class OnnxNetwork:
     """Runs an ONNX file on onnxruntime; ``layers`` are names of tensors inside it."""
 
     class_names = None
+    running = nullcontext
 
     def __init__(self, path: str, options: Any) -> None:
         """Find the tensors, and load the file; options are those of :func:`normscale.extraction.extract`."""
@@ -57,10 +58,6 @@ class OnnxNetwork:
         opened = with_outputs(path, model, self._tensors.values())
         self._session = onnxruntime.InferenceSession(opened, providers=[provider])
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}
-
-    def running(self) -> AbstractContextManager[None]:
-        """Nothing needs to be put back."""
-        return nullcontext()
 
     def read(self, inputs: Inputs, first_row: int) -> dict[str, NDArray[np.float32]]:
         """The arrays of a batch, float32; an error names the row that is not finite."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.errors import InvalidInput, MissingExtra
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _STEPS = ("do_resize", "size", "do_center_crop", "crop_size", "do_normalize", "image_mean", "image_std")
 """What is said of a processor of transformers."""
@@ -72,8 +69,8 @@ class Preprocessing:
         mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
         return f"{first} ({self.interpolation}){middle}, mean {mean}, std {std}"
 
-    def __call__(self, picture: Image.Image) -> NDArray[np.float32]:
-        """The input (channels, height, width)."""
+    def __call__(self, picture: Any) -> NDArray[np.float32]:
+        """The input (channels, height, width) of a picture of Pillow."""
         from PIL import Image
 
         (height, width), new = self.size, self.resize

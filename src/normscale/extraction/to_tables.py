@@ -24,9 +24,6 @@ from normscale.jobs.running import Engine
 from normscale.outputs import ModelOutputs
 from normscale.rows import check_folder, format_of, need_arrow, read_table, write_table
 
-PIECE_ROWS = 8192
-SMALL_BYTES = 1 << 20
-
 
 class ExtractedTable(NamedTuple):
     """What was written."""
@@ -62,7 +59,7 @@ def extract_to(
     output: str,
     *,
     keep: str = "float32",
-    piece_rows: int = PIECE_ROWS,
+    piece_rows: int = 8192,
     device: str | None = None,
     engine: str | Engine | None = None,
     processes: int | None = None,
@@ -110,9 +107,8 @@ def extract_to(
     devices = device.split(",") if device else [None]
     job = _Job(name, files, located, str(items.stamp), pattern, keep, piece_rows, devices, given)
     unchanging = ("workers", "device", "progress", "say")
-    chosen = {key: one for key, one in vars(options).items() if key not in unchanging and one is not None}
-    if options.preprocess:
-        chosen["preprocess"] = str(options.preprocess)
+    texts = {"preprocess": options.preprocess and str(options.preprocess)}
+    chosen = {k: one for k, one in (vars(options) | texts).items() if k not in unchanging and one is not None}
     plan = {"model": name, "model files": files, "data": items.stamp, "options": chosen}
     pieces = [pattern.format(number) for number in range(-(-items.n // piece_rows))]
     try:
@@ -214,7 +210,7 @@ def _located(model: str, weights: str | None) -> tuple[str, str]:
 def _stamp(path: str) -> str:
     """A small file's content, so that a new checkout of it is the same model; a large one's size and time."""
     size = os.path.getsize(path)
-    if size > SMALL_BYTES:
+    if size > 1 << 20:
         return f"{size}:{os.stat(path).st_mtime_ns}"
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()[:16]
