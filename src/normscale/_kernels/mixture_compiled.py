@@ -1,7 +1,8 @@
 """The two-groups stream for numba: :mod:`normscale._kernels.mixture_reference` says what it computes.
 
 Its loops are compiled as they stand there, with the forms below of what one row needs. The sum of the logarithms of the
-variances is the logarithm of their product.
+variances is the logarithm of their product. A loop that writes is :data:`EXACT`, and a loop that adds up only reads:
+LLVM runs a loop one by one where two arrays lie close together in memory, and its sums would differ in the last bit.
 """
 
 from __future__ import annotations
@@ -22,18 +23,30 @@ Array = Any
 _SMALL, _LARGE = 1e-200, 1e200  # where a product of variances gives way to its logarithm
 
 
-@compiled({**REDUCE, **INLINE})
-def _standardise(logits: Array, i: int, c: int, profiles: ClassProfiles, x: Array) -> float:
-    """Four at once; NaN where the row is not finite."""
-    shift, mean, inverse_deviation = row_mean(logits, i), profiles.mean, profiles.inverse_deviation
-    squares = 0.0
+@compiled({**EXACT, **INLINE})
+def _deviations(logits: Array, i: int, c: int, profiles: ClassProfiles, x: Array) -> float:
+    """As :func:`mixture_reference.standardise`, without Q; returns the mean of the row."""
+    shift: float = row_mean(logits, i)
     for j in range(logits.shape[1]):
-        far = (np.float64(logits[i, j]) - shift - mean[c, j]) * inverse_deviation[c, j]
+        far = (np.float64(logits[i, j]) - shift - profiles.mean[c, j]) * profiles.inverse_deviation[c, j]
         far = far if far < mix.REACH else mix.REACH
-        far = far if far > -mix.REACH else -mix.REACH
-        x[j] = far
-        squares += far * far
-    mean_square: float = squares / logits.shape[1] + 0.0 * shift
+        x[j] = far if far > -mix.REACH else -mix.REACH
+    return shift
+
+
+@compiled({**REDUCE, **INLINE})
+def _sum_of_squares(x: Array) -> float:
+    total = 0.0
+    for j in range(x.shape[0]):
+        total += x[j] * x[j]
+    return total
+
+
+@compiled({**EXACT, **INLINE})
+def _standardise(logits: Array, i: int, c: int, profiles: ClassProfiles, x: Array) -> float:
+    """NaN where the row is not finite."""
+    shift = _deviations(logits, i, c, profiles, x)
+    mean_square: float = _sum_of_squares(x) / logits.shape[1] + 0.0 * shift
     return mean_square
 
 
@@ -66,7 +79,7 @@ def _position_of_row(x: Array, weight: float, prior: float, c: int, mean: Array,
     return ratio if ratio > 0.0 else 0.0
 
 
-@compiled({**REDUCE, **INLINE})
+@compiled({**EXACT, **INLINE})
 def _join(x: Array, step: float, c: int, mean: Array, variance: Array) -> None:
     """Four at once."""
     rest = 1.0 - step

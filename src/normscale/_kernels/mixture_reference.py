@@ -175,7 +175,7 @@ def join(x: FloatArray, step: float, c: int, mean: FloatArray, variance: FloatAr
     variance[c] = (1.0 - step) * (variance[c] + step * move * move)
 
 
-# What follows is compiled as it stands, with other forms of the four functions above.
+# numba compiles what follows as it stands, with other forms of the four functions above.
 
 
 def logistic(u: float) -> float:
