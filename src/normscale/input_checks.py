@@ -270,7 +270,7 @@ class RowSketch:
 
     def take_in(self, rows: Rows) -> None:
         """Note some rows; float32 rows and their copy in float64 are the same rows."""
-        self._note(row_keys(rows), True)
+        self._note(row_keys(rows, ordered=True), True)
 
     def merge(self, other: RowSketch) -> None:
         """Note the rows that another sketch has noted."""

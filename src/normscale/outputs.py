@@ -355,19 +355,20 @@ def row_slices(outputs: ModelOutputs) -> Iterator[ModelOutputs]:
         yield outputs[start : start + _SLICE_ROWS] if len(outputs) > _SLICE_ROWS else outputs
 
 
-def row_keys(rows: Rows) -> NDArray[np.uint64]:
-    """A number (n,) for every row that depends on its numbers alone, in whatever order; it looks random.
+def row_keys(rows: Rows, *, ordered: bool = False) -> NDArray[np.uint64]:
+    """A number (n,) for every row that depends on its numbers alone, or on their order too; it looks random.
 
     Numbers count in single precision: what a step makes of the same rows differs in the last digits of double precision
     where it was fitted on them in other parts.
     """
-    keys = np.zeros(len(rows), np.uint64)
+    keys, places = np.zeros(len(rows), np.uint64), np.arange(rows.shape[1] if ordered else 1, dtype=np.uint64)
+    places *= np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two are alike
     size = max(16, _KEYED_AT_ONCE // rows.shape[1])
     for a in range(0, len(rows), size):
         with np.errstate(over="ignore"):
             single = np.asarray(rows[a : a + size], np.float32)
         numbers = np.array(single, np.float64, order="C") + 0.0  # -0 is 0
-        keys[a : a + size] = _mixed(numbers.view(np.uint64)).sum(axis=1, dtype=np.uint64)
+        keys[a : a + size] = _mixed(numbers.view(np.uint64) + places).sum(axis=1, dtype=np.uint64)
     return _mixed(keys)
 
 

@@ -153,6 +153,14 @@ def test_the_share_of_common_rows(n_train: int, shared: float) -> None:
     assert first.share_of(RowSketch()) is None
 
 
+def test_rows_of_the_same_numbers_in_another_order_are_others() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 4))
+    sketch, turned = RowSketch(), RowSketch()
+    sketch.take_in(rows)
+    turned.take_in(rows[:, ::-1])
+    assert sketch.share_of(turned) == 0.0
+
+
 def test_columns_are_matched_by_name() -> None:
     assert class_order(("a", "b"), None, "x") is None
     assert class_order(None, ("cat", "dog"), "x") is None
