@@ -240,6 +240,14 @@ def test_a_large_head_is_refused_before_anything_is_written(tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_a_large_head_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    write_table(tmp_path / "a.parquet", make())
+    monkeypatch.setattr("normscale.rows.formats.parquet.Parquet.largest_head", 95)
+    with pytest.raises(FileFormatError, match=r"its head takes \d+ bytes; at most 190 are read"):
+        open_table(tmp_path / "a.parquet")
+
+
 def test_arrays_asked_for_by_name_need_no_logits_beside_them(tmp_path: Path) -> None:
     layers: dict[str, Any] = {"layer3": np.ones((4, 3), np.float32), "layer4": np.zeros((4, 2), np.float32)}
     np.savez(tmp_path / "foreign.npz", labels=np.arange(4), **layers)

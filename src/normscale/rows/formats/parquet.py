@@ -269,6 +269,8 @@ class Parquet(ArrowReader):
             raise EmptyTable(str(error)) from None
         metadata = self._schema.metadata or {}
         if _HEAD in metadata:
+            if (size := len(metadata[_HEAD])) > 2 * self.largest_head:
+                raise self._layout_error(f"its head takes {size} bytes; at most {2 * self.largest_head} are read.")
             try:
                 tensors = load(base64.b64decode(metadata[_HEAD], validate=True))
                 head = tensors["weight"], tensors["bias"]
