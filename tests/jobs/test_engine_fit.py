@@ -223,6 +223,12 @@ def test_an_address_where_nothing_answers_is_told_at_once(scheme: str, monkeypat
             pass
 
 
+def test_one_piece_is_reported_too() -> None:
+    seen: list[jobs.Progress] = []
+    jobs.fit("sample:train", "norm_scaling", tick=seen.append)
+    assert [(one.pieces, one.n_pieces) for one in seen] == [(1, 1)]
+
+
 def test_progress_tells_rows_and_time_left(tmp_path: Path, local: Engine) -> None:
     write_folder(tmp_path / "in")
     seen: list[jobs.Progress] = []

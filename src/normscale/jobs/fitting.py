@@ -94,16 +94,13 @@ def fit(
     names = model._arrays_in_fit
     task = _FitJob(source, names, job.on_invalid, threshold_on is not None)
     pieces, why = source.row_pieces(job.piece_rows), model._why_all_rows()
-    is_here = job.engine in (None, "here")
-    if why and not is_here:
+    if why and job.engine not in (None, "here"):
         job.say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
     if why or (model._reads_again and len(pieces) == 1):
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
         seen = _fit_gathered(model, task, job.memory, f"{model.name} {reason}")
-    elif is_here and len(pieces) == 1 and job.address is None:
-        seen = _fit_piece(model, task, pieces)
     else:
-        if not is_here:
+        if job.engine not in (None, "here"):
             source.refuse_pieces("leave the engine out, or give files, folders, globs or s3:// paths")
         with open_engine(job.engine, workers=job.workers, address=job.address, n_tasks=len(pieces)) as engine:
             seen = _fit_pieces(model, task, pieces, engine, job.tick)
@@ -177,14 +174,6 @@ def _fit_gathered(model: Detector, job: _FitJob, memory: int | str | None, why: 
     with rows.explained():
         model._fit_chunks([gathered])
     seen.skipped = rows.skipped
-    return seen
-
-
-def _fit_piece(model: Detector, job: _FitJob, pieces: Sequence[Piece]) -> _Seen:
-    """Fit on a single piece, here."""
-    learning = PartialFit(model)
-    (total, seen), _ = _fit_task(job._replace(fit=learning), pieces)
-    learning.finish(total)
     return seen
 
 

@@ -241,7 +241,7 @@ def is_folder(output: str) -> bool:
 def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult:
     detector = copy.copy(job.detector) if job.stream else job.detector
     rows, source = job.rows(None), job.source
-    counter = None if tick is None else ProgressCounter("scoring", 1, tick)
+    counter = ProgressCounter("scoring", 1, tick)
     n_rows = n_flagged = 0
     with open_sink(output, job.columns) as sink:
         for columns in job.scored(rows, detector.stream if job.stream else detector.score):
@@ -249,8 +249,7 @@ def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult
             n_flagged += int(columns["is_ood"].sum()) if job.limit is not None else 0
             n_scored = len(columns["score"])
             n_rows += n_scored
-            if counter is not None:
-                counter.add(n_scored / source.n_rows if source.n_rows else 0.0, n_scored)
+            counter.add(n_scored / source.n_rows if source.n_rows else 0.0, n_scored)
     return ScoreResult(output, n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
 
 
