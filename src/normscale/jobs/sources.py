@@ -502,12 +502,10 @@ def _bytes_of(given: int | str | None) -> tuple[int, str]:
         except (OSError, StopIteration, ValueError):
             return _MEMORY, "the default"
         return free // 2, "half of what is free"
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", str(given).lower())
-    try:
-        assert found is not None
-        return int(float(found[1]) * _UNITS[found[2]]), "as given"
-    except (AssertionError, ValueError, KeyError):
-        raise InvalidInput(f"memory must be a number of bytes, such as 500MB or 8GiB; got {given!r}.") from None
+    found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kmgt]?i?)b?\s*", str(given).lower())
+    if found is None or found[2] not in _UNITS:
+        raise InvalidInput(f"memory must be a number of bytes, such as 500MB or 8GiB; got {given!r}.")
+    return int(float(found[1]) * _UNITS[found[2]]), "as given"
 
 
 def _shown(n_bytes: int) -> str:

@@ -230,13 +230,10 @@ def _beside(mean: float, spread: float | None, printed: PublishedValue | None) -
 
 def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
     """The paired comparisons with a verdict for each; None if there are none."""
-    resampled = one.resampled
-    if resampled is None or not resampled.comparisons or one.board.subject is None:
+    resampled, subject = one.resampled, one.board.subject
+    if resampled is None or not resampled.comparisons or subject is None:
         return None
-    subject, several = (
-        title_of(one.board.subject),
-        any(comparison.n_networks > 1 for comparison in resampled.comparisons),
-    )
+    subject, several = title_of(subject), any(comparison.n_networks > 1 for comparison in resampled.comparisons)
     sections: dict[str, list[Row]] = {}
     for pair in resampled.comparisons:
         won = f"{pair.networks_won} of {pair.n_networks}" if several else None

@@ -135,12 +135,9 @@ def _streams(guard: Guard) -> dict[str, Any]:
 
 
 def _classes(guard: Guard) -> dict[str, Any]:
-    baseline, recent, weight = (
-        guard.detector._baseline,
-        guard.state.stream.recent,
-        guard.state.stream.recent.moments.weight,
-    )
-    running = None if guard.by_client else guard.state.stream.statistics.moments
+    baseline, stream = guard.detector._baseline, guard.state.stream
+    recent, weight = stream.recent, stream.recent.moments.weight
+    running = None if guard.by_client else stream.statistics.moments
     of_both = {"training": baseline and baseline.moments, "running": running}
     moments = {
         f"{when}_{name}": None if found is None else getattr(found, name).tolist()
